@@ -1,0 +1,1 @@
+"""GRPO's mathematics: pure functions of tensors. Imports nothing of the project."""

@@ -1,0 +1,1 @@
+"""Ranks, process groups, devices, and the only differences between CPU and GPU."""
