@@ -70,8 +70,9 @@ def transformer_config(
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype == torch.bfloat16,
-        # Every weight is read from a checkpoint; padding rows are zeroed by the loader.
-        perform_initialization=False,
+        # Every weight is overwritten from a checkpoint, but initialisation is also what marks parameters as
+        # tensor-parallel (tensor_parallel/layers.py); without the mark the gradient norm counts rank 0's shards only.
+        perform_initialization=True,
         use_cpu_initialization=not fused,
         bias_activation_fusion=fused,
         masked_softmax_fusion=False,
