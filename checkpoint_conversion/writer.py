@@ -19,9 +19,15 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 
 
 def write_checkpoint(
-    tensors: Iterator[tuple[str, torch.Tensor]], out: Path, source: Path, shard_bytes: int = SHARD_BYTES
+    tensors: Iterator[tuple[str, torch.Tensor]],
+    out: Path,
+    source: Path,
+    dtype: torch.dtype,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write tensors in their order, with config, tokenizer and chat template copied from `source`.
+
+    `dtype` is that of the tensors, for config.json.
 
     Everything goes to a temporary directory beside `out`, which is renamed last: a partial output is never mistaken
     for a whole one. At most one shard is held in memory.
@@ -38,6 +44,7 @@ def write_checkpoint(
     try:
         _write_shards(tensors, temporary, shard_bytes)
         _copy_companions(source, temporary)
+        _set_config_dtype(temporary, str(dtype).removeprefix("torch."))
         if out.exists():
             out.rmdir()
         temporary.rename(out)
@@ -83,7 +90,7 @@ def _copy_companions(source: Path, directory: Path) -> None:
             shutil.copyfile(path, directory / path.name)
 
 
-def set_config_dtype(directory: Path, dtype: str) -> None:
+def _set_config_dtype(directory: Path, dtype: str) -> None:
     """State in config.json the dtype that the weights now have (under the key that the file already uses)."""
     path = directory / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))

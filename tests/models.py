@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 COMMON: dict[str, Any] = {
-    "vocab_size": 199,  # padded to 256 at TP 1 and 2 and to 512 at TP 4, where two ranks hold padding only
+    "vocab_size": 99,  # padded to 128 at TP 1 and 2 and to 256 at TP 4, where two ranks hold padding only
     "hidden_size": 48,
     "intermediate_size": 96,
     "num_hidden_layers": 4,

@@ -25,7 +25,7 @@ def make_policy(
     return policy
 
 
-def make_sequences(rows: int = 8, seed: int = 0, vocab_size: int = 199, multiple: int = 4) -> SequenceBatch:
+def make_sequences(rows: int = 8, seed: int = 0, vocab_size: int = 99, multiple: int = 4) -> SequenceBatch:
     """Random prompts and completions of ragged lengths, one completion empty."""
     generator = torch.Generator().manual_seed(seed)
 

@@ -198,7 +198,7 @@ class Policy:
         parts = self._run_schedule(forward_step, self._micro_batches(sequences), sequences, forward_only=True)
         result = torch.zeros(len(sequences), sequences.width)
         if self.runtime.reports_results:
-            result[self._own_rows(len(sequences))] = torch.cat(parts).float().cpu()
+            result[self.own_rows(len(sequences))] = torch.cat(parts).float().cpu()
         dist.all_reduce(result)  # every row is non-zero on one rank only, so the sum is exact
         return result
 
@@ -222,13 +222,13 @@ class Policy:
         parts = self._run_schedule(forward_step, self._micro_batches(sequences), sequences, forward_only=True)
         result = torch.zeros(len(sequences), dtype=torch.int64)
         if self.runtime.reports_results:
-            result[self._own_rows(len(sequences))] = torch.cat(parts).cpu()
+            result[self.own_rows(len(sequences))] = torch.cat(parts).cpu()
         dist.all_reduce(result)
         return result
 
     # ---- shared pieces ------------------------------------------------------------------------------------------
 
-    def _own_rows(self, total: int) -> slice:
+    def own_rows(self, total: int) -> slice:
         """This data-parallel rank's contiguous share of the rows."""
         data = self.runtime.topology.data
         assert total % (data * self.micro_batch_size) == 0, (total, data, self.micro_batch_size)
@@ -236,7 +236,7 @@ class Policy:
         return slice(self.runtime.coordinates.data * share, (self.runtime.coordinates.data + 1) * share)
 
     def _micro_batches(self, rows: Any) -> list[Any]:
-        own = rows.rows(self._own_rows(len(rows)))
+        own = rows.rows(self.own_rows(len(rows)))
         return [
             own.rows(slice(start, start + self.micro_batch_size)) for start in range(0, len(own), self.micro_batch_size)
         ]

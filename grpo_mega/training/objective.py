@@ -86,6 +86,7 @@ class GrpoObjective:
         mask = rows.sequences.completion_mask
         total = (loss * rows.weights).sum()
         with torch.no_grad():
+            lengths = mask.sum(-1).clamp(min=1)
             difference = torch.where(mask, old - rows.rollout_logprobs, 0.0)
             ratio = difference.exp()
             statistics = Statistics(
@@ -99,8 +100,15 @@ class GrpoObjective:
                     "logp_difference": difference.abs().sum(),
                     "importance_sampling_ratio": (ratio * mask).sum(),
                 },
-                maxima={"logp_difference": difference.abs().max(), "importance_sampling_ratio": ratio.max()},
-                minima={"importance_sampling_ratio": ratio.min()},
+                maxima={
+                    "logp_difference": difference.abs().max(),
+                    "importance_sampling_ratio": ratio.max(),
+                    "high_clipped": ((token.high_clipped & mask).sum(-1) / lengths).max(),
+                },
+                minima={
+                    "importance_sampling_ratio": ratio.min(),
+                    "low_clipped": ((token.low_clipped & mask).sum(-1) / lengths).min(),
+                },
             )
         return total, statistics
 
@@ -114,6 +122,6 @@ def statistics_names() -> Statistics:
     )
     return Statistics(
         dict.fromkeys(sums, zero),
-        dict.fromkeys(("logp_difference", "importance_sampling_ratio"), zero),
-        dict.fromkeys(("importance_sampling_ratio",), zero),
+        dict.fromkeys(("logp_difference", "importance_sampling_ratio", "high_clipped"), zero),
+        dict.fromkeys(("importance_sampling_ratio", "low_clipped"), zero),
     )
