@@ -107,6 +107,7 @@ def init_model(
     num_key_value_heads: Annotated[int, typer.Option()] = 2,
     max_position_embeddings: Annotated[int, typer.Option()] = 512,
     tie_word_embeddings: Annotated[bool, typer.Option()] = False,
+    initializer_range: Annotated[float, typer.Option(help="Standard deviation of the random weights.")] = 0.02,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Make a tiny random checkpoint with a character tokenizer."""
@@ -123,6 +124,7 @@ def init_model(
         num_key_value_heads=num_key_value_heads,
         max_position_embeddings=max_position_embeddings,
         tie_word_embeddings=tie_word_embeddings,
+        initializer_range=initializer_range,
     )
     typer.echo(f"{out}: {family}, {parameters:,} parameters")
 

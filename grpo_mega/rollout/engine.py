@@ -34,13 +34,16 @@ class Weights(Protocol):
 
 
 class Engine(Protocol):
-    """Both methods are collectives: every rank calls them with the same arguments."""
+    """All methods are collectives: every rank calls them with the same arguments."""
 
     def sync(self, weights: Weights) -> None:
         """Take over the weights; `generate` samples with them from then on."""
 
     def generate(self, prompts: list[list[int]], seeds: list[int]) -> Generation:
         """One completion for each prompt; the same seed and weights give the same completion."""
+
+    def close(self) -> None:
+        """Free the engine; the last thing a run does with process groups."""
 
 
 def completion_seeds(seed: int, step: int, count: int) -> list[int]:

@@ -27,6 +27,9 @@ class PolicyEngine:
     def sync(self, weights: Weights) -> None:
         self._version = weights.version  # the weights are the policy's own
 
+    def close(self) -> None:
+        """Nothing to free."""
+
     def generate(self, prompts: list[list[int]], seeds: list[int]) -> Generation:
         count = len(prompts)
         unit = self._policy.runtime.topology.data * self._policy.micro_batch_size

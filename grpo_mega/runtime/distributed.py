@@ -92,7 +92,10 @@ def attach_runtime(topology: Topology) -> Runtime:
 
 
 def stop_runtime() -> None:
-    """Leave the grid and the process group. Every rank must call, on success only: error paths join no collective."""
+    """Leave the grid and the process group, if an engine has not already closed it.
+
+    Every rank must call, on success only: error paths join no collective.
+    """
     from megatron.core import parallel_state
 
     parallel_state.destroy_model_parallel()

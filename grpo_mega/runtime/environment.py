@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 
 
 def prepare_library_environment(has_cuda: bool) -> None:
@@ -13,8 +15,22 @@ def prepare_library_environment(has_cuda: bool) -> None:
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if has_cuda:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    silence_library_warnings()
+
+
+def silence_library_warnings() -> None:
+    """Keep the libraries' remarks to their own developers off the user's terminal; errors are not touched.
+
+    megatron-core warns of every optional package it can do without, torch of its own renamed functions.
+    """
+    warnings.filterwarnings("ignore", module=r"megatron\.|torch\.|vllm\.")
+    warnings.filterwarnings("ignore", message=r".*\.grad attribute of a Tensor that is not a leaf.*")
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    logging.getLogger("megatron").setLevel(logging.ERROR)
+    logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
 
 
 def prepare_vllm_environment(has_cuda: bool, cpu_kv_cache_gib: int) -> None:

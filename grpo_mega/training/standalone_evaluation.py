@@ -20,4 +20,6 @@ def evaluate_model(config: Config, runtime: Runtime) -> Metrics:
     eos_token_ids = read_eos_token_ids(config.model.path, tokenizer)
     engine = build_engine(config, policy, eos_token_ids)
     engine.sync(policy)
-    return evaluate(config, engine, prompts, rewards, tokenizer, eos_token_ids)
+    metrics = evaluate(config, engine, prompts, rewards, tokenizer, eos_token_ids)
+    engine.close()
+    return metrics

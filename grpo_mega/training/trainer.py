@@ -191,6 +191,7 @@ class Trainer:
         if self.config.checkpoint.export_hf:
             paths["HF checkpoint"] = export_hf(self.policy, self.config.run_dir / "hf", self.config.model.path)
         self.recorder.finish(paths)
+        self.engine.close()
 
 
 def build_trainer(config: Config, runtime: Runtime, resume: bool) -> Trainer:
