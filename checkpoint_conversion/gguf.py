@@ -29,10 +29,13 @@ def import_gguf(source: Path, out: Path) -> int:
         raise UserError(f"{source} does not exist")
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty")
-    if importlib.util.find_spec("gguf") is None:
-        raise UserError("reading GGUF needs the gguf package: pip install 'grpo-mega[gguf]'")
+    if any(importlib.util.find_spec(name) is None for name in ("gguf", "accelerate")):
+        raise UserError("reading GGUF needs the packages gguf and accelerate: pip install 'grpo-mega[gguf]'")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
     location = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
     dequantised = AutoModelForCausalLM.from_pretrained(**location, dtype=torch.float32)

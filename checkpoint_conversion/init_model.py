@@ -19,6 +19,9 @@ def write_random_checkpoint(out: Path, family: str, seed: int, **dimensions: Any
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
     from checkpoint_conversion.families import FAMILIES
 
@@ -28,7 +31,7 @@ def write_random_checkpoint(out: Path, family: str, seed: int, **dimensions: Any
     heads, groups = dimensions["num_attention_heads"], dimensions["num_key_value_heads"]
     if dimensions["hidden_size"] % heads or heads % groups:
         raise UserError(
-            f"hidden size {dimensions['hidden_size']}, {heads} heads, {groups} KV heads: each must divide the one before"
+            f"hidden size {dimensions['hidden_size']}, {heads} heads, {groups} KV heads: each must divide the last"
         )
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty")

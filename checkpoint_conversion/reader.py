@@ -34,7 +34,9 @@ class CheckpointReader:
             self._shapes |= _read_shapes(path)
         absent = sorted(set(self._file_of) - set(self._shapes))
         if absent:
-            raise UserError(f"{directory}: the index names {absent[0]} in {self._file_of[absent[0]].name}, which lacks it")
+            raise UserError(
+                f"{directory}: the index names {absent[0]} in {self._file_of[absent[0]].name}, which lacks it"
+            )
         self._open: dict[Path, Any] = {}
 
     def _locate(self) -> dict[str, Path]:
@@ -42,7 +44,7 @@ class CheckpointReader:
         if not index.is_file():
             if not single.is_file():
                 raise UserError(self._nothing_to_read())
-            return {name: single for name in _read_shapes(single)}
+            return dict.fromkeys(_read_shapes(single), single)
         try:
             weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         except (json.JSONDecodeError, KeyError) as error:
@@ -73,7 +75,9 @@ class CheckpointReader:
         """
         missing = [name for name in shapes if name not in self._shapes]
         if missing:
-            raise UserError(f"{self.directory} lacks {missing[0]} ({len(missing)} of {len(shapes)} tensors are missing)")
+            raise UserError(
+                f"{self.directory} lacks {missing[0]} ({len(missing)} of {len(shapes)} tensors are missing)"
+            )
         unknown = [name for name in self._shapes if name not in shapes and name != "lm_head.weight"]
         if unknown:
             raise UserError(f"{self.directory} has {unknown[0]}, which the family's table does not place")

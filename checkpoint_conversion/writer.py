@@ -74,7 +74,7 @@ def _write_shards(tensors: Iterator[tuple[str, torch.Tensor]], directory: Path, 
     if len(shards) == 1:
         (directory / "0.part").rename(directory / SINGLE_NAME)
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, names in enumerate(shards):
         file = f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
         (directory / f"{number}.part").rename(directory / file)

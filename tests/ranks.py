@@ -37,7 +37,7 @@ class RankPool:
         results: dict[int, Any] = {}
         while len(results) < world:
             for rank in range(world):
-                process, pipe = self._workers[rank]
+                _, pipe = self._workers[rank]
                 if rank in results or not pipe.poll(0.005):
                     continue
                 ok, value = pipe.recv()
@@ -88,5 +88,5 @@ def _serve(pipe: Any) -> None:
             parallel_state.destroy_model_parallel()
             dist.destroy_process_group()
             pipe.send((True, result))
-        except BaseException:
+        except BaseException:  # noqa: BLE001 the parent raises it
             pipe.send((False, traceback.format_exc()))

@@ -52,8 +52,12 @@ def dense_rules(arch: Architecture) -> list[TensorRule]:
             (hidden,),
         ),
         *(_qkv(arch, part, "weight") for part in "qkv"),
-        _split(hf + "self_attn.o_proj.weight", attention + "linear_proj.weight",
-               (hidden, arch.num_attention_heads * head), dim=1),
+        _split(
+            hf + "self_attn.o_proj.weight",
+            attention + "linear_proj.weight",
+            (hidden, arch.num_attention_heads * head),
+            dim=1,
+        ),
         _replicated(
             hf + "post_attention_layernorm.weight",
             mg + "pre_mlp_layernorm.weight",
@@ -63,8 +67,9 @@ def dense_rules(arch: Architecture) -> list[TensorRule]:
         _gated(hf + "mlp.gate_proj.weight", mg + "mlp.linear_fc1.weight", (ffn, hidden), slot=0),
         _gated(hf + "mlp.up_proj.weight", mg + "mlp.linear_fc1.weight", (ffn, hidden), slot=1),
         _split(hf + "mlp.down_proj.weight", mg + "mlp.linear_fc2.weight", (hidden, ffn), dim=1),
-        _replicated("model.norm.weight", "decoder.final_layernorm.weight", "decoder.final_layernorm.weight",
-                    (hidden,), "final"),
+        _replicated(
+            "model.norm.weight", "decoder.final_layernorm.weight", "decoder.final_layernorm.weight", (hidden,), "final"
+        ),
     ]
     if arch.qkv_bias:
         rules += [_qkv(arch, part, "bias") for part in "qkv"]
@@ -106,8 +111,14 @@ def _qkv(arch: Architecture, part: str, suffix: str) -> TensorRule:
     rows = (arch.num_attention_heads if part == "q" else arch.num_query_groups) * arch.kv_channels
     shape = (rows, arch.hidden_size) if suffix == "weight" else (rows,)
     return TensorRule(
-        f"model.layers.{{layer}}.self_attn.{part}_proj.{suffix}", name, name, shape, "layer", 0,
-        _qkv_segments(arch, part), fused_size=lambda tp: arch.qkv_rows,
+        f"model.layers.{{layer}}.self_attn.{part}_proj.{suffix}",
+        name,
+        name,
+        shape,
+        "layer",
+        0,
+        _qkv_segments(arch, part),
+        fused_size=lambda tp: arch.qkv_rows,
     )
 
 

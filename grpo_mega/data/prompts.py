@@ -78,7 +78,9 @@ def _prompt_text(number: int, row: Row, config: DataConfig) -> str | list[Messag
         try:
             text: Any = config.prompt_template.format(**row)
         except (KeyError, IndexError, AttributeError, ValueError) as error:
-            raise UserError(f"data.prompt_template does not fit row {number}, columns {sorted(row)}: {error!r}") from None
+            raise UserError(
+                f"data.prompt_template does not fit row {number}, columns {sorted(row)}: {error!r}"
+            ) from None
     else:
         text = row.get("prompt", row.get("question"))
         if text is None:
@@ -86,7 +88,7 @@ def _prompt_text(number: int, row: Row, config: DataConfig) -> str | list[Messag
     if config.conversational and isinstance(text, str):
         system = [{"role": "system", "content": config.system_prompt}] if config.system_prompt else []
         return [*system, {"role": "user", "content": text}]
-    return text  # type: ignore[no-any-return]
+    return text
 
 
 class PromptOrder:

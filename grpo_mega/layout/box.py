@@ -43,7 +43,5 @@ class Box:
     def intersect(self, other: Box) -> Box | None:
         """The common part, or None when it is empty."""
         assert len(self.intervals) == len(other.intervals)
-        common = tuple(
-            (max(a, c), min(b, d)) for (a, b), (c, d) in zip(self.intervals, other.intervals, strict=True)
-        )
+        common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(self.intervals, other.intervals, strict=True))
         return Box(common) if all(start < stop for start, stop in common) else None

@@ -32,7 +32,7 @@ def vocab_parallel_logprobs_entropy(
     log p_t = z_t - log Σ exp z, so ∂ log p_t / ∂z_j = 1[j = t] - p_j, on every shard and not only the one that owns t;
     H = log Σ exp z - Σ p z, so ∂H/∂z_j = -p_j (z_j - Σ p z).
     """
-    return _LogprobsEntropy.apply(logits, targets, group, vocab_size, temperature)  # type: ignore[no-any-return]
+    return _LogprobsEntropy.apply(logits, targets, group, vocab_size, temperature)
 
 
 class _LogprobsEntropy(torch.autograd.Function):

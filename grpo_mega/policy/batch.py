@@ -46,9 +46,7 @@ class SequenceBatch:
         return self.tokens.shape[0]
 
     def rows(self, index: slice | torch.Tensor) -> SequenceBatch:
-        return SequenceBatch(
-            self.tokens[index], self.prompt_lengths[index], self.completion_lengths[index], self.width
-        )
+        return SequenceBatch(self.tokens[index], self.prompt_lengths[index], self.completion_lengths[index], self.width)
 
     def to(self, device: torch.device) -> SequenceBatch:
         return SequenceBatch(

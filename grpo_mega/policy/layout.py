@@ -25,9 +25,7 @@ def canonical_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
     return shapes | {rule.hf: rule.shape for rule in rules if rule.stage == "final"}
 
 
-def megatron_pieces(
-    architecture: Architecture, topology: Topology, rank: int, transformer_engine: bool
-) -> list[Piece]:
+def megatron_pieces(architecture: Architecture, topology: Topology, rank: int, transformer_engine: bool) -> list[Piece]:
     """What global rank `rank` holds. Every rank can compute this for every other."""
     tp, place = topology.tensor, topology.coordinates(rank)
     pieces = []

@@ -16,9 +16,7 @@ from grpo_mega.runtime.distributed import Runtime
 from grpo_mega.runtime.layer_spec import has_transformer_engine, transformer_block_spec
 
 
-def build_model(
-    architecture: Architecture, runtime: Runtime, parallel: ParallelConfig, dtype: torch.dtype
-) -> GPTModel:
+def build_model(architecture: Architecture, runtime: Runtime, parallel: ParallelConfig, dtype: torch.dtype) -> GPTModel:
     """This rank's pipeline stage and tensor shard, weights not yet set. Every rank must call."""
     config = transformer_config(architecture, runtime, parallel, dtype)
     stage = runtime.coordinates.pipeline

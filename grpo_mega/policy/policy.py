@@ -78,7 +78,8 @@ class Policy:
         """Optimizer steps taken: the version of the weights."""
         self._parallel = parallel
         self.module = build_model(architecture, runtime, parallel, dtype)
-        self.model: torch.nn.Module = self.module
+        self.model: Any = self.module
+        """The module, wrapped in megatron-core's DistributedDataParallel once it is trainable."""
         self.optimizer: Any = None
         self.scheduler: Any = None
 
@@ -246,7 +247,7 @@ class Policy:
     ) -> list[Any]:
         """megatron-core's pipeline schedule; what the last stage collected, empty on the other stages."""
         length = sequences.tokens.shape[1]
-        return get_forward_backward_func()(  # type: ignore[no-any-return]
+        return get_forward_backward_func()(
             forward_step_func=forward_step,
             data_iterator=iter(micro_batches),
             model=self.model,
@@ -264,9 +265,7 @@ class Policy:
         positions = torch.arange(length, device=sequences.tokens.device).expand(batch, length)
         return model(sequences.tokens, positions, causal_mask(length, sequences.tokens.device))
 
-    def _token_logprobs(
-        self, logits: torch.Tensor, sequences: SequenceBatch
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _token_logprobs(self, logits: torch.Tensor, sequences: SequenceBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """(b, T) log-probs and entropies from (b, S, V/tp) logits; only rows that predict completions are computed."""
         row, position, target = sequences.predicting_positions()
         logprobs, entropy = vocab_parallel_logprobs_entropy(

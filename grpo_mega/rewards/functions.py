@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
+import itertools
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -72,8 +73,8 @@ def load_reward_functions(configs: Sequence[RewardConfig]) -> list[RewardFunctio
     for config in configs:
         function = _import_function(config.function)
         base = getattr(function, "__name__", config.function)
-        taken = sum(f.name == base or f.name.startswith(f"{base}_") for f in functions)
-        name = f"{base}_{taken + 1}" if taken else base
+        names = {f.name for f in functions}
+        name = next(n for n in itertools.chain([base], (f"{base}_{i}" for i in itertools.count(2))) if n not in names)
         functions.append(RewardFunction(name, function, config.weight, config.options))
     return functions
 
@@ -92,7 +93,7 @@ def _import_function(reference: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"rewards.function={reference!r}: {location} has no function {name!r}")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _load_file(path: Path, reference: str) -> Any:
@@ -148,9 +149,7 @@ def _raised(reward: RewardFunction, batch: Completions, state: TrainerState, err
     for number in range(len(batch)):
         try:
             reward.function(**reward.arguments(batch.row(number), state))
-        except Exception as again:
-            if type(again) is not type(error):
-                raise UserError(problem) from error
+        except type(error):
             row = batch.row(number)
             return f"{problem}; at row {number}: prompt {row.prompts[0]!r}, completion {row.completions[0]!r}"
     return f"{problem} (on the whole batch; no single row raises)"

@@ -66,7 +66,7 @@ class PolicyEngine:
                 logits, next(chunks).to(logits.device), policy.runtime.tensor_group, vocab_size, policy.temperature
             )
 
-        return policy.last_logits(self._batch(prompts, completions), sample).tolist()  # type: ignore[no-any-return]
+        return policy.last_logits(self._batch(prompts, completions), sample).tolist()
 
     def _batch(self, prompts: list[list[int]], completions: list[list[int]]) -> SequenceBatch:
         return SequenceBatch.build(prompts, completions, self._max_length, self._policy.runtime.topology.tensor)

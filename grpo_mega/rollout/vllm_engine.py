@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib.util
 import math
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,11 @@ import torch.distributed as dist
 from grpo_mega.config.schema import RolloutConfig
 from grpo_mega.errors import UserError
 from grpo_mega.rollout.engine import Generation, Weights
-from grpo_mega.runtime.agreement import agree, all_gather_ragged, broadcast_text
+from grpo_mega.runtime.agreement import agree, all_gather_ragged
 from grpo_mega.runtime.environment import prepare_vllm_environment
+
+CPU_BATCHED_TOKENS = 4096
+"""Prompt tokens of one forward pass on CPUs."""
 
 
 def check_vllm_installed(has_cuda: bool) -> None:
@@ -30,11 +32,13 @@ def check_vllm_installed(has_cuda: bool) -> None:
         raise UserError(f"rollout.engine=vllm and vLLM is not installed: {line}  (or set rollout.engine=policy)")
 
 
-def _cpu_options() -> dict[str, Any]:
-    run_id = broadcast_text(uuid.uuid4().hex, source=0)
+def _cpu_options(max_sequence_length: int) -> dict[str, Any]:
+    """What differs on CPUs. A prompt is prefilled whole: for a seeded request that it prefills in chunks vLLM rewinds
+    the generator's offset, which CPU generators do not have (gpu_model_runner.py, _bookkeeping_sync)."""
     return {
-        "worker_cls": "grpo_mega.rollout.cpu_worker.RunCpuWorker",
-        "additional_config": {"grpo_mega_run_id": run_id},
+        "worker_cls": "grpo_mega.rollout.cpu_worker.SharedCoresCpuWorker",
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(max_sequence_length, CPU_BATCHED_TOKENS),
     }
 
 
@@ -76,7 +80,7 @@ class VllmEngine:
             logprobs_mode="processed_logprobs",
             use_tqdm_on_load=False,
             seed=seed,
-            **({} if has_cuda else _cpu_options()),
+            **({} if has_cuda else _cpu_options(max_sequence_length)),
         )
         if not has_cuda and config.vllm.enforce_eager:
             # vLLM marks small helpers for torch.compile even so; compiling them in every rank takes longer than a tiny

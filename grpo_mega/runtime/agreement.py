@@ -41,7 +41,7 @@ def on_rank_zero(compute: Callable[[], T], rank: int) -> T:
     outcome = json.loads(broadcast_text(json.dumps(outcome), source=0))
     if "error" in outcome:
         raise UserError(outcome["error"])
-    return outcome["result"]  # type: ignore[no-any-return]
+    return outcome["result"]
 
 
 def all_gather_text(text: str) -> list[str]:
@@ -55,7 +55,9 @@ def broadcast_text(text: str, source: int) -> str:
     data = text.encode("utf-8") if dist.get_rank() == source else b""
     size = torch.tensor([len(data)])
     dist.broadcast(size, source)
-    payload = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(int(size), dtype=torch.uint8)
+    payload = (
+        torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(int(size), dtype=torch.uint8)
+    )
     if int(size):
         dist.broadcast(payload, source)
     return bytes(payload.numpy().tobytes()).decode("utf-8")

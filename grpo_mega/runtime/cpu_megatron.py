@@ -73,7 +73,7 @@ def _stand_in_for_torch_cuda() -> None:
     # models/common/embeddings/rotary_pos_embedding.py: `.to(device=torch.cuda.current_device())`.
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
     # pipeline_parallel/p2p_communication.py: synchronises after batch_isend_irecv.
-    torch.cuda.synchronize = lambda device=None: None  # type: ignore[assignment]
+    torch.cuda.synchronize = lambda device=None: None
     # distributed/param_and_grad_buffer.py: communication streams.
     torch.cuda.current_stream = lambda device=None: _Stream()  # type: ignore[assignment, return-value]
     torch.cuda.Stream = _Stream  # type: ignore[assignment, misc]
@@ -83,7 +83,7 @@ def _stand_in_for_torch_cuda() -> None:
 
 def _stand_in_for_tensor_methods() -> None:
     # models/common/language_module/language_module.py: `weight.data = weight.data.cuda()` for tied embeddings.
-    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[assignment]
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
     # distributed/param_and_grad_buffer.py: keeps a buffer alive on a side stream.
     torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[assignment]
     original_type = torch.Tensor.type

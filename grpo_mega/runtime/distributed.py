@@ -110,7 +110,7 @@ def _refuse_the_other_apex() -> None:
         UserError: that package is installed.
     """
     try:
-        summary = importlib.metadata.metadata("apex").get("Summary", "")
+        summary = str(importlib.metadata.metadata("apex")["Summary"])
     except importlib.metadata.PackageNotFoundError:
         return
     if "pyramid" in summary.lower() or "velruse" in summary.lower():

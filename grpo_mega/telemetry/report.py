@@ -28,7 +28,8 @@ STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#111}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(460px,1fr));gap:1em}
 svg{background:#fafafa;border:1px solid #ddd;width:100%;height:auto}
-table{border-collapse:collapse;width:100%}td,th{border:1px solid #ddd;padding:.3em .5em;text-align:left;vertical-align:top}
+table{border-collapse:collapse;width:100%}
+td,th{border:1px solid #ddd;padding:.3em .5em;text-align:left;vertical-align:top}
 pre{white-space:pre-wrap;margin:0;font-size:13px}h2{margin-top:2em}
 """
 
@@ -45,7 +46,7 @@ def write_report(run_dir: Path) -> Path:
     first, last = reward_ends(rows)
     body = [
         f"<h1>{html.escape(run_dir.name)}</h1>",
-        f"<p>{rows[-1]['step']} steps. Mean reward of the first five steps {first:.3f}, of the last five {last:.3f}.</p>",
+        f"<p>{rows[-1]['step']} steps. Mean reward of the first five {first:.3f}, of the last five {last:.3f}.</p>",
         '<div class="grid">',
         *(_curve(title, [(key, _series(rows, key)) for key in keys]) for title, keys in _curves(rows)),
         "</div><h2>Sample completions</h2>",
@@ -73,7 +74,9 @@ def _curves(rows: list[dict[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _series(rows: list[dict[str, Any]], key: str) -> list[tuple[float, float]]:
-    return [(row["step"], row[key]) for row in rows if isinstance(row.get(key), int | float) and math.isfinite(row[key])]
+    return [
+        (row["step"], row[key]) for row in rows if isinstance(row.get(key), int | float) and math.isfinite(row[key])
+    ]
 
 
 def _curve(title: str, series: list[tuple[str, list[tuple[float, float]]]]) -> str:
@@ -102,8 +105,8 @@ def _curve(title: str, series: list[tuple[str, list[tuple[float, float]]]]) -> s
         parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{path}"/>')
         if len(series) > 1:
             label = html.escape(name.rsplit("/", 1)[-1] if not name.startswith("rewards/") else name.split("/")[1])
-            x, y = MARGIN + 100 * (number % 4), 32 + 12 * (number // 4)
-            parts.append(f'<text x="{x}" y="{y}" font-size="11" fill="{colour}">{label}</text>')
+            left_px, top_px = MARGIN + 100 * (number % 4), 32 + 12 * (number // 4)
+            parts.append(f'<text x="{left_px}" y="{top_px}" font-size="11" fill="{colour}">{label}</text>')
     parts.append(f'<text x="{MARGIN}" y="{HEIGHT - 6}" font-size="11">step {left:g}</text>')
     parts.append(f'<text x="{WIDTH - 60}" y="{HEIGHT - 6}" font-size="11">step {right:g}</text></svg>')
     return "".join(parts)

@@ -37,7 +37,8 @@ def _check_batches(config: Config, topology: Topology) -> None:
     if rollout % step:
         raise UserError(
             f"train.global_batch_size={step} does not divide the rollout: rollout.prompts_per_step × "
-            f"rollout.num_generations = {config.rollout.prompts_per_step} × {config.rollout.num_generations} = {rollout}"
+            f"rollout.num_generations = {config.rollout.prompts_per_step} × {config.rollout.num_generations} = "
+            f"{rollout}"
         )
     unit = topology.data * config.train.micro_batch_size
     if step % unit:
@@ -62,9 +63,10 @@ def describe_run(config: Config, architecture: Architecture, topology: Topology)
     share = step // topology.data
     lines = [
         topology.describe(),
-        f"model: {architecture.family}, {architecture.num_layers} layers ({architecture.num_layers // topology.pipeline}"
-        f" a stage), {architecture.num_attention_heads} heads, {architecture.num_query_groups} KV heads, vocabulary "
-        f"{architecture.vocab_size} (padded to {architecture.padded_vocab_size(topology.tensor)})",
+        f"model: {architecture.family}, {architecture.num_layers} layers "
+        f"({architecture.num_layers // topology.pipeline} a stage), {architecture.num_attention_heads} heads, "
+        f"{architecture.num_query_groups} KV heads, vocabulary {architecture.vocab_size} "
+        f"(padded to {architecture.padded_vocab_size(topology.tensor)})",
         f"rollout: {config.rollout.prompts_per_step} prompts × {config.rollout.num_generations} generations = {rollout}"
         f" completions of at most {config.rollout.max_completion_length} tokens, engine {config.rollout.engine}",
         f"optimizer step: {step} completions = {topology.data} data-parallel ranks × "

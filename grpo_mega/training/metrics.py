@@ -6,9 +6,7 @@ from grpo_mega.policy.policy import Policy, StepResult
 from grpo_mega.training.rollouts import Metrics, Rollout, ScoredRollout
 
 
-def step_metrics(
-    rollout: Rollout, scored: ScoredRollout, policy: Policy, num_tokens: int, step_time: float
-) -> Metrics:
+def step_metrics(rollout: Rollout, scored: ScoredRollout, policy: Policy, num_tokens: int, step_time: float) -> Metrics:
     """Rewards, lengths and speed. Tokens are prompt and completion tokens; a "gpu" is a rank, on CPUs too."""
     speed = rollout.num_tokens() / step_time
     return {

@@ -117,7 +117,13 @@ def statistics_names() -> Statistics:
     """An example with every name that `GrpoObjective` returns, for ranks that compute none."""
     zero = torch.zeros(())
     sums = (
-        "loss", "tokens", "kl", "entropy", "low_clipped", "high_clipped", "logp_difference",
+        "loss",
+        "tokens",
+        "kl",
+        "entropy",
+        "low_clipped",
+        "high_clipped",
+        "logp_difference",
         "importance_sampling_ratio",
     )
     return Statistics(

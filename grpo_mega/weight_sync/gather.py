@@ -18,7 +18,11 @@ class CanonicalGather:
     """
 
     def __init__(
-        self, pieces: list[Piece], shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, bucket_bytes: int = 64 * 2**20
+        self,
+        pieces: list[Piece],
+        shapes: dict[str, tuple[int, ...]],
+        dtype: torch.dtype,
+        bucket_bytes: int = 64 * 2**20,
     ) -> None:
         """`pieces`: those of all ranks. `shapes`: every canonical tensor, in the order of delivery."""
         chosen: dict[tuple[str, Box], Piece] = {}

@@ -41,7 +41,8 @@ def test_logprobs_equal_transformers(family: str, checkpoint, ranks) -> None:
     for tp, pp in LAYOUTS:
         results = ranks.run(tp * pp, policy_logprobs, directory=checkpoint(family), tp=tp, pp=pp, temperature=0.7)
         for rank, actual in enumerate(results):
-            torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE, msg=lambda m: f"tp{tp} pp{pp} rank {rank}: {m}")
+            error = float((actual - expected).abs().max())
+            assert error <= TOLERANCE, f"tp{tp} pp{pp} rank {rank}: {error:.2e}"
 
 
 @pytest.mark.parametrize("family", ["one-kv-head", "qwen3-one-kv-head"])
