@@ -35,7 +35,9 @@ LAYOUTS = [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (2, 2), (4, 2)]
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("tp", "pp"), LAYOUTS)
 @pytest.mark.parametrize("transformer_engine", [False, True])
-def test_every_element_is_held_and_no_local_element_twice(name: str, tp: int, pp: int, transformer_engine: bool) -> None:
+def test_every_element_is_held_and_no_local_element_twice(
+    name: str, tp: int, pp: int, transformer_engine: bool
+) -> None:
     architecture = family_of(CONFIGS[name]).read_config(CONFIGS[name])
     topology = Topology(tensor=tp, pipeline=pp, data=1)
     pieces = [p for rank in range(tp * pp) for p in megatron_pieces(architecture, topology, rank, transformer_engine)]
