@@ -42,6 +42,19 @@ def _cpu_options(max_sequence_length: int) -> dict[str, Any]:
     }
 
 
+def _repack_tied_head(model: Any) -> None:
+    """Make an output head that shares the embedding's weight see the new one.
+
+    On CPUs vLLM multiplies with a packed copy of the weight, and its reload processes a tied parameter for one of its
+    owners only, the embedding (model_loader/reload/__init__.py says so): without this the logits of a tied model stay
+    those of the first weights.
+    """
+    head = getattr(model, "lm_head", None)
+    embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
+    if head is not None and embedding is not None and head.weight is embedding.weight:
+        head.quant_method.process_weights_after_loading(head)
+
+
 class VllmEngine:
     """One vLLM of `vllm.tensor_parallel_size` consecutive ranks, as many replicas as fit the world.
 
@@ -90,6 +103,8 @@ class VllmEngine:
     def sync(self, weights: Weights) -> None:
         """Replace all weights through vLLM's own reload, one canonical tensor at a time, and forget cached prefixes."""
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights.canonical_tensors()})
+        if not torch.cuda.is_available():
+            self._llm.apply_model(_repack_tied_head)
         self._llm.reset_prefix_cache()
         self._version = weights.version
 
