@@ -101,7 +101,7 @@ def test_json_lines(tmp_path: Path) -> None:
 def test_unknown_tasks() -> None:
     with pytest.raises(UserError, match="'no_such_task'"):
         load_rows(ReasoningGymData(task="no_such_task"), "data.train")
-    with pytest.raises(UserError, match="data.train: reasoning-gym does not make"):
+    with pytest.raises(UserError, match=r"data\.train: reasoning-gym does not make"):
         load_rows(ReasoningGymData(task="chain_sum", options={"colour": 1}), "data.train")
 
 
