@@ -54,7 +54,7 @@ class RankPool:
     def _start(self) -> None:
         for _ in range(self.size):
             ours, theirs = self._context.Pipe()
-            process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+            process = self._context.Process(target=_serve, args=(theirs,))  # not daemonic: saving starts processes
             process.start()
             self._workers.append((process, ours))
 

@@ -54,3 +54,37 @@ def build_scheduler(config: OptimizerConfig, optimizer: Any, total_steps: int) -
         wd_incr_steps=decay_steps,
         wd_incr_style="constant",
     )
+
+
+def allocate_state(optimizer: Any) -> None:
+    """Give torch's AdamW (used where neither Transformer Engine nor Apex is) its state before a checkpoint is loaded.
+
+    megatron-core's DistributedOptimizer.state_dict reads every parameter's step, which torch makes at the first step
+    only. All zeros is the state that torch would make.
+    """
+    for inner in _torch_optimizers(optimizer):
+        for group in inner.param_groups:
+            for param in group["params"]:
+                if not inner.state[param]:
+                    inner.state[param].update(
+                        step=torch.zeros((), dtype=torch.float32),
+                        exp_avg=torch.zeros_like(param),
+                        exp_avg_sq=torch.zeros_like(param),
+                    )
+
+
+def separate_steps(optimizer: Any) -> None:
+    """After a load, give every parameter a step counter of its own.
+
+    DistributedOptimizer.load_state_dict puts one tensor into every parameter's state; torch's AdamW adds to it once a
+    parameter, so that the next step would count as many.
+    """
+    for inner in _torch_optimizers(optimizer):
+        for state in inner.state.values():
+            state["step"] = state["step"].clone()
+
+
+def _torch_optimizers(optimizer: Any) -> list[torch.optim.Optimizer]:
+    """The torch AdamW instances inside megatron-core's (possibly chained) optimizer."""
+    parts = getattr(optimizer, "chained_optimizers", [optimizer])
+    return [part.optimizer for part in parts if isinstance(part.optimizer, torch.optim.Adam | torch.optim.AdamW)]

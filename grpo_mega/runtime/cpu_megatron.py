@@ -67,6 +67,7 @@ def install() -> None:
     _stand_in_for_tensor_methods()
     _stand_in_for_rng_tracker()
     _define_te_general_gemm()
+    _keep_adam_steps_on_load()
 
 
 def _stand_in_for_torch_cuda() -> None:
@@ -118,3 +119,19 @@ def _define_te_general_gemm() -> None:
 
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
+
+
+def _keep_adam_steps_on_load() -> None:
+    """optimizer/distrib_optimizer.py, _set_main_param_and_optimizer_states, copies every entry of a parameter's state from
+    the checkpoint. torch's AdamW (used where neither Transformer Engine nor Apex is) has a `step` among them, which the
+    checkpoint keeps once, in the parameter groups, and which load_state_dict has restored before this is called."""
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    original = DistributedOptimizer._set_main_param_and_optimizer_states
+
+    def set_with_step(self: Any, model_param: torch.Tensor, tensors: dict[str, torch.Tensor]) -> None:
+        group, order = self.model_param_group_index_map[model_param]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+        original(self, model_param, {**({"step": state["step"]} if "step" in state else {}), **tensors})
+
+    DistributedOptimizer._set_main_param_and_optimizer_states = set_with_step

@@ -72,6 +72,8 @@ def closing_table(rows: list[dict[str, Any]], paths: dict[str, str]) -> Table:
     """First and last reward, speed, where the time went, and where the results are."""
     first, last = reward_ends(rows)
     table = Table(title="run", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     table.add_row("steps", str(rows[-1]["step"]))
     table.add_row(f"reward, first {REWARD_WINDOW} steps", f"{first:.3f}")
     table.add_row(f"reward, last {REWARD_WINDOW} steps", f"{last:.3f}")

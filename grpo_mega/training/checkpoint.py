@@ -13,6 +13,7 @@ from megatron.core import dist_checkpointing
 
 from checkpoint_conversion.writer import write_checkpoint
 from grpo_mega.errors import UserError
+from grpo_mega.policy.optimizer import allocate_state, separate_steps
 from grpo_mega.policy.policy import Policy
 
 STATE_FILE = "trainer_state.json"
@@ -63,9 +64,11 @@ def save_checkpoint(directory: Path, policy: Policy, progress: TrainerProgress, 
 def load_checkpoint(path: Path, policy: Policy) -> TrainerProgress:
     """Restore weights, optimizer, schedule and version into a trainable policy, on any layout. A collective."""
     progress = TrainerProgress(**json.loads((path / STATE_FILE).read_text(encoding="utf-8")))
+    allocate_state(policy.optimizer)
     state = dist_checkpointing.load(_sharded_state(policy, is_loading=True), str(path))
     policy.module.load_state_dict(state["model"])
     policy.optimizer.load_state_dict(state["optimizer"])
+    separate_steps(policy.optimizer)
     policy.scheduler.load_state_dict(progress.scheduler)
     policy.version = progress.weight_version
     return progress
@@ -103,6 +106,7 @@ def export_hf(policy: Policy, out: Path, source: Path) -> Path:
 
 
 def _sharded_state(policy: Policy, is_loading: bool) -> dict[str, Any]:
-    model = policy.module.sharded_state_dict(metadata=OPTIMIZER_METADATA)
-    optimizer = policy.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=OPTIMIZER_METADATA)
+    metadata = dict(OPTIMIZER_METADATA)  # megatron-core adds its process groups to it
+    model = policy.module.sharded_state_dict(metadata=metadata)
+    optimizer = policy.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
     return {"model": model, "optimizer": optimizer}
