@@ -13,4 +13,4 @@ name=quickstart
 if [[ -e "runs/$name" ]]; then name="quickstart-$(date +%Y%m%d-%H%M%S)"; fi
 
 export OMP_NUM_THREADS=1   # torchrun's own default, without its warning
-exec .venv/bin/torchrun --nproc-per-node 4 -m grpo_mega train --config configs/quickstart.yaml "name=$name" "$@"
+exec .venv/bin/torchrun --standalone --nproc-per-node 4 -m grpo_mega train --config configs/quickstart.yaml "name=$name" "$@"

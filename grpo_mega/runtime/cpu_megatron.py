@@ -122,9 +122,10 @@ def _define_te_general_gemm() -> None:
 
 
 def _keep_adam_steps_on_load() -> None:
-    """optimizer/distrib_optimizer.py, _set_main_param_and_optimizer_states, copies every entry of a parameter's state from
-    the checkpoint. torch's AdamW (used where neither Transformer Engine nor Apex is) has a `step` among them, which the
-    checkpoint keeps once, in the parameter groups, and which load_state_dict has restored before this is called."""
+    """optimizer/distrib_optimizer.py, _set_main_param_and_optimizer_states, copies every entry of a parameter's state
+    from the checkpoint. torch's AdamW (used where neither Transformer Engine nor Apex is) has a `step` among them;
+    the checkpoint keeps that once, in the parameter groups, and load_state_dict has restored it before this is called.
+    """
     from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
     original = DistributedOptimizer._set_main_param_and_optimizer_states

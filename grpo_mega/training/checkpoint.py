@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 
 from checkpoint_conversion.writer import write_checkpoint
 from grpo_mega.errors import UserError
@@ -50,6 +51,7 @@ def save_checkpoint(directory: Path, policy: Policy, progress: TrainerProgress, 
         temporary.mkdir(parents=True)
     dist.barrier()
     dist_checkpointing.save(_sharded_state(policy, is_loading=False), str(temporary))
+    filesystem_async._results_queue = None  # ends the helper process that would outlive a killed rank
     dist.barrier()
     if rank == 0:
         (temporary / STATE_FILE).write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,30 +28,36 @@ def run(command: list[str], timeout_s: float = 300.0) -> Outcome:
     """Run to the end; a timeout kills the whole tree and fails. No process may be left behind."""
     started, peak = time.monotonic(), 0.0
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
-    )
     seen: dict[int, psutil.Process] = {}
-    output: list[str] = []
-    assert process.stdout is not None
-    os.set_blocking(process.stdout.fileno(), False)
-    while process.poll() is None:
-        output.append(process.stdout.read() or "")
-        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        seen |= {child.pid: child for child in tree}
-        peak = max(peak, sum(_memory(child) for child in tree))
-        if time.monotonic() - started > timeout_s:
-            for child in seen.values():
-                if child.is_running():
-                    child.kill()
-            raise AssertionError(f"{command} ran over {timeout_s} s:\n{''.join(output)[-3000:]}")
-        time.sleep(0.5)
-    output.append(process.stdout.read() or "")
-    seconds = time.monotonic() - started
-    left = [child for child in seen.values() if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
-    _, left = psutil.wait_procs(left, timeout=5)
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+        root = psutil.Process(process.pid)
+        while process.poll() is None:
+            tree = [root, *_children(root)]
+            seen |= {child.pid: child for child in tree}
+            peak = max(peak, sum(_memory(child) for child in tree))
+            if time.monotonic() - started > timeout_s:
+                for child in seen.values():
+                    if child.is_running():
+                        child.kill()
+                output.seek(0)
+                raise AssertionError(f"{command} ran over {timeout_s} s:\n{output.read()[-3000:]}")
+            time.sleep(0.5)
+        seconds = time.monotonic() - started
+        output.seek(0)
+        text = output.read()
+    _, left = psutil.wait_procs([child for child in seen.values() if child.is_running()], timeout=5)
     assert not left, f"processes left behind: {left}"
-    return Outcome(process.returncode, "".join(output), seconds, peak / 2**30)
+    return Outcome(process.returncode, text, seconds, peak / 2**30)
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _memory(process: psutil.Process) -> float:
@@ -65,7 +72,7 @@ def grpo_mega(*arguments: str) -> list[str]:
 
 
 def torchrun(ranks: int, *arguments: str) -> list[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "0"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return [*launcher, "-m", "grpo_mega", *arguments]
 
 
