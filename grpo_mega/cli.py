@@ -64,6 +64,7 @@ def train(
 def evaluate_command(
     config: ConfigOption,
     overrides: Overrides = None,
+    show: Annotated[int, typer.Option(help="Also print the first so many completions.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Rewards of model.path on data.eval. For a run's result: `eval --config run.yaml model.path=runs/<name>/hf`."""
@@ -75,9 +76,15 @@ def evaluate_command(
     def run(runtime: Runtime) -> None:
         from grpo_mega.training.standalone_evaluation import evaluate_model
 
-        metrics = evaluate_model(settings, runtime)
-        if runtime.rank == 0:
-            typer.echo(json.dumps(metrics) if as_json else "\n".join(f"{k:42} {v:.4f}" for k, v in metrics.items()))
+        metrics, samples = evaluate_model(settings, runtime, show)
+        if runtime.rank != 0:
+            return
+        if as_json:
+            typer.echo(json.dumps({**metrics, **({"samples": samples} if show else {})}, ensure_ascii=False))
+            return
+        for sample in samples:
+            typer.echo(json.dumps(sample, ensure_ascii=False))
+        typer.echo("\n".join(f"{name:42} {value:.4f}" for name, value in metrics.items()))
 
     _run_distributed(settings, run)
 

@@ -138,12 +138,14 @@ def write_reward_png(run_dir: Path, path: Path) -> None:
     """The reward curve as a PNG (needs matplotlib)."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise UserError("--png needs matplotlib: pip install matplotlib") from None
     rows = read_jsonl(run_dir / "metrics.jsonl")
     figure = Figure(figsize=(7, 4))
     axes = figure.subplots()
     axes.plot([row["step"] for row in rows], [row["reward"] for row in rows], marker=".")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step")
     axes.set_ylabel("mean reward")
     axes.set_title(run_dir.name)

@@ -61,13 +61,12 @@ class Recorder:
         batch = rollout.as_reward_input(tokenizer)
         stride = len(rollout.prompts) // count  # spread over the prompts
         for row in range(0, stride * count, stride):
-            values = scored.rewards[row].tolist()
             self._completions.write(
                 {
                     "step": step,
                     "prompt": batch.prompts[row],
                     "completion": batch.completions[row],
-                    "rewards": {n: None if v != v else v for n, v in zip(scored.names, values, strict=True)},
+                    "rewards": scored.by_function(row),
                     "advantage": float(scored.advantages[row]),
                     "terminated": bool(rollout.terminated[row]),
                 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,11 @@ class ScoredRollout:
     """(B,) float32."""
     deviations: torch.Tensor
     """(B / num_generations,) standard deviation of each group."""
+
+    def by_function(self, row: int) -> dict[str, float | None]:
+        """One row's scores by function; None where a function gave none."""
+        values = self.rewards[row].tolist()
+        return {name: None if math.isnan(v) else v for name, v in zip(self.names, values, strict=True)}
 
     def metrics(self) -> Metrics:
         result: Metrics = {}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from grpo_mega.config import Config
 from grpo_mega.runtime.agreement import agree
 from grpo_mega.runtime.distributed import Runtime
-from grpo_mega.training.evaluation import evaluate
+from grpo_mega.training.evaluation import Sample, evaluate
 from grpo_mega.training.rollouts import Metrics
 from grpo_mega.training.trainer import build_engine, build_policy, load_inputs, read_eos_token_ids
 
 
-def evaluate_model(config: Config, runtime: Runtime) -> Metrics:
-    """`eval/…` metrics of model.path on data.eval. A collective.
+def evaluate_model(config: Config, runtime: Runtime, samples: int) -> tuple[Metrics, list[Sample]]:
+    """`eval/…` metrics of model.path on data.eval, and the first completions. A collective.
 
     The weights go to the engine as in training, through the policy, so that what is evaluated is what was synced.
     """
@@ -20,6 +20,6 @@ def evaluate_model(config: Config, runtime: Runtime) -> Metrics:
     eos_token_ids = read_eos_token_ids(config.model.path, tokenizer)
     engine = build_engine(config, policy, eos_token_ids)
     engine.sync(policy)
-    metrics = evaluate(config, engine, prompts, rewards, tokenizer, eos_token_ids)
+    evaluation = evaluate(config, engine, prompts, rewards, tokenizer, eos_token_ids)
     engine.close()
-    return metrics
+    return evaluation.metrics, evaluation.samples(tokenizer, samples)

@@ -147,9 +147,10 @@ class Trainer:
         if not every or (step + 1) % every:
             return {}
         with self.timer.phase("eval"):
-            return evaluate(
+            evaluation = evaluate(
                 self.config, self.engine, self.eval_prompts, self.rewards, self.tokenizer, self.eos_token_ids
             )
+        return evaluation.metrics
 
     def save(self, step: int, rollout: Rollout) -> None:
         self.num_tokens += rollout.num_tokens()
