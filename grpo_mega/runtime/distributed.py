@@ -45,17 +45,18 @@ def start_runtime(parallel: ParallelConfig) -> Runtime:
     """Join the process group and lay the grid over it. Every rank must call.
 
     Raises:
-        UserError: TP × PP does not divide the number of ranks (raised before anything is joined).
+        UserError: TP × PP does not divide the number of ranks, or the wrong `apex` is installed (raised before
+            anything is joined).
     """
     environment.ensure_rendezvous()
     topology = Topology.from_world(
         environment.torchrun_world_size(), parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     )
+    refuse_the_other_apex()
     has_cuda = torch.cuda.is_available()
     environment.prepare_library_environment(has_cuda)
     if has_cuda:
         torch.cuda.set_device(environment.torchrun_local_rank())
-        _refuse_the_other_apex()
     if not dist.is_initialized():
         # gloo beside nccl: small CPU tensors (rollouts, rewards, error texts) travel without touching the GPU.
         backend = "cpu:gloo,cuda:nccl" if has_cuda else "gloo"
@@ -103,7 +104,7 @@ def stop_runtime() -> None:
         dist.destroy_process_group()
 
 
-def _refuse_the_other_apex() -> None:
+def refuse_the_other_apex() -> None:
     """megatron-core takes any importable `apex` for NVIDIA's; the index's `apex` is a web toolkit.
 
     Raises:
