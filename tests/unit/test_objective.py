@@ -9,7 +9,7 @@ import torch
 
 from grpo_mega.config.schema import AlgorithmConfig
 from grpo_mega.training.objective import GrpoObjective, statistics_names
-from tests.dist.test_one_step import make_experience
+from tests.distributed.test_one_step import make_experience
 
 
 def reference_loss(rows, logprobs: torch.Tensor, algorithm: AlgorithmConfig, width: int) -> float:

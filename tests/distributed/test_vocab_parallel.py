@@ -46,9 +46,7 @@ def run_operator(inputs: dict[str, torch.Tensor], temperature: float) -> dict[st
     padded = torch.full((ROWS, columns * size), 3.0)  # padding that would win if it counted
     padded[:, :VOCAB] = inputs["logits"]
     shard = padded[:, rank * columns : (rank + 1) * columns].clone().requires_grad_()
-    logprobs, entropy = vocab_parallel_logprobs_entropy(
-        shard, inputs["targets"], dist.group.WORLD, VOCAB, temperature
-    )
+    logprobs, entropy = vocab_parallel_logprobs_entropy(shard, inputs["targets"], dist.group.WORLD, VOCAB, temperature)
     result = {"logprobs": logprobs.detach(), "entropy": entropy.detach()}
     for name, value, weight in zip(("logprob", "entropy"), (logprobs, entropy), inputs["weights"], strict=True):
         (gradient,) = torch.autograd.grad((value * weight).sum(), shard, retain_graph=True)

@@ -110,9 +110,9 @@ def test_one_step_is_layout_independent(family: str, checkpoint, ranks) -> None:
 def test_micro_batch_size_does_not_matter(loss_type: str, checkpoint, ranks) -> None:
     directory = checkpoint("qwen2")
     runs = {
-        size: ranks.run(
-            2, one_step, directory=directory, tp=1, pp=2, dp=1, micro_batch_size=size, loss_type=loss_type
-        )[0]
+        size: ranks.run(2, one_step, directory=directory, tp=1, pp=2, dp=1, micro_batch_size=size, loss_type=loss_type)[
+            0
+        ]
         for size in (1, 2, 4, 8)
     }
     for size in (1, 2, 4):

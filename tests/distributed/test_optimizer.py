@@ -12,7 +12,7 @@ import torch
 
 from grpo_mega.config.schema import AlgorithmConfig, OptimizerConfig
 from grpo_mega.training.objective import GrpoObjective, statistics_names
-from tests.dist.test_one_step import make_experience
+from tests.distributed.test_one_step import make_experience
 from tests.policies import make_policy
 
 

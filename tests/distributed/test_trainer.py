@@ -89,7 +89,9 @@ def test_resume_on_another_layout(model: Path, ranks: Any, tmp_path: Path) -> No
     changes = {"checkpoint": {"every_steps": 2}}
     whole = ranks.run(1, train, config=make_config(model, tmp_path / "a", **changes))[0]
     ranks.run(1, train, config=make_config(model, tmp_path / "b", **changes), steps=2)
-    other = make_config(model, tmp_path / "b", parallel={"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, **changes)
+    other = make_config(
+        model, tmp_path / "b", parallel={"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, **changes
+    )
     resumed = ranks.run(4, train, config=other, resume=True)[0]
     assert [row["step"] for row in resumed["metrics"]] == [1, 2, 3, 4]
     for ours, expected in zip(mathematics(resumed["metrics"]), mathematics(whole["metrics"]), strict=True):
@@ -146,9 +148,7 @@ def test_bad_inputs_are_every_ranks_error(model: Path, ranks: Any, tmp_path: Pat
         "no chat template": {"data": {"conversational": True}},
     }  # fmt: skip
     for number, (message, changes) in enumerate(cases.items()):
-        config = make_config(
-            model, tmp_path / str(number), parallel={"tensor_parallel_size": 2}, **changes
-        )
+        config = make_config(model, tmp_path / str(number), parallel={"tensor_parallel_size": 2}, **changes)
         for text in ranks.run(2, failing_run, config=config):
             assert message in text
 

@@ -37,7 +37,7 @@ def test_loading_and_gathering_is_the_identity_bit_for_bit(family: str, checkpoi
 
 def train_and_export(directory: Path, tp: int, pp: int, out: Path) -> torch.Tensor:
     """One real optimizer step, so that what is exported is not what was loaded."""
-    from tests.dist.test_one_step import GrpoObjective, AlgorithmConfig, make_experience, statistics_names
+    from tests.distributed.test_one_step import AlgorithmConfig, GrpoObjective, make_experience, statistics_names
 
     policy = make_policy(directory, tp, pp)
     policy.make_trainable(OptimizerConfig(learning_rate=0.01), total_steps=1)
