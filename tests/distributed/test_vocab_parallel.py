@@ -19,7 +19,7 @@ def make_inputs(temperature: float) -> dict[str, torch.Tensor]:
     logits[3, 7:20] = -torch.inf  # a masked region that crosses a shard's border
     targets = torch.arange(ROWS) * 4 % VOCAB  # on every shard
     targets[3] = 40
-    # In the reference the masked columns are so low that their probability is 0 in float64: -inf itself has NaN gradients.
+    # In the reference masked columns are so low that their probability is 0 in float64: -inf has NaN gradients.
     finite = logits.double().clamp(min=-1e4).requires_grad_()
     logp = (finite / temperature).log_softmax(-1)
     chosen = logp.gather(1, targets[:, None])[:, 0]
