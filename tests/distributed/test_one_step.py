@@ -1,8 +1,8 @@
 """One optimizer step is the same on every layout, and for every micro-batch size.
 
 Adam's first step is lr · g / (|g| + eps): with a small eps every element moves by about lr whatever its gradient, and
-an element whose gradient is rounding noise moves by ±lr at random. With eps = 1, far above every gradient here, the step
-is proportional to the gradient, so that the updated weights measure the layout and not rounding.
+an element whose gradient is rounding noise moves by ±lr at random. With eps = 1, far above every gradient here, the
+step is proportional to the gradient, so that the updated weights measure the layout and not rounding.
 """
 
 from __future__ import annotations

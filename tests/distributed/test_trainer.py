@@ -141,10 +141,11 @@ def failing_run(config: Any) -> str:
 def test_bad_inputs_are_every_ranks_error(model: Path, ranks: Any, tmp_path: Path) -> None:
     reward = tmp_path / "bad.py"
     reward.write_text("def bad(completions, **kwargs):\n    return [1.0] * (len(completions) - 1)\n")
-    (tmp_path / "empty.jsonl").write_text("")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
     cases = {
         "returned 15 values for 16 completions": {"rewards": [{"function": f"{reward}:bad"}]},
-        "data.train: the data set is empty": {"data": {"train": {"kind": "jsonl", "path": str(tmp_path / "empty.jsonl")}}},
+        "data.train: the data set is empty": {"data": {"train": {"kind": "jsonl", "path": str(empty)}}},
         "tokens, over data.max_prompt_length=1": {"data": {"max_prompt_length": 1}},
         "no chat template": {"data": {"conversational": True}},
     }  # fmt: skip
