@@ -147,6 +147,7 @@ def _plan(settings: Config, world_size: int) -> str:
 
 def _run_distributed(settings: Config, body: Callable[[Runtime], None]) -> None:
     """Join the other ranks, run `body` on all, leave."""
+    environment.silence_library_warnings()
     from torch.distributed.elastic.multiprocessing.errors import record
 
     from grpo_mega.runtime.distributed import start_runtime, stop_runtime

@@ -15,17 +15,18 @@ def prepare_library_environment(has_cuda: bool) -> None:
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if has_cuda:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    silence_library_warnings()
 
 
 def silence_library_warnings() -> None:
     """Keep the libraries' remarks to their own developers off the user's terminal; errors are not touched.
 
+    Call before torch is imported, which reads TORCH_CPP_LOG_LEVEL.
+
     megatron-core warns of every optional package it can do without, torch of its own renamed functions.
     """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     warnings.filterwarnings("ignore", module=r"megatron\.|torch\.|vllm\.")
     warnings.filterwarnings("ignore", message=r".*\.grad attribute of a Tensor that is not a leaf.*")
     logging.getLogger("vllm").setLevel(logging.ERROR)
