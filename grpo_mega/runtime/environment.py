@@ -27,7 +27,7 @@ def silence_library_warnings() -> None:
     megatron-core warns of every optional package it can do without, torch of its own renamed functions.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    warnings.filterwarnings("ignore", module=r"megatron\.|torch\.|vllm\.")
+    warnings.filterwarnings("ignore", module=r"megatron\.|torch\.|vllm\.|grpo_mega\.runtime\.cpu_megatron")
     warnings.filterwarnings("ignore", message=r".*\.grad attribute of a Tensor that is not a leaf.*")
     logging.getLogger("vllm").setLevel(logging.ERROR)
     logging.getLogger("megatron").setLevel(logging.ERROR)
