@@ -186,22 +186,8 @@ class Policy:
 
         B must be a multiple of data-parallel size × micro-batch size.
         """
-        self.model.eval()
-
-        def forward_step(data: Iterator[Any], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
-            micro = next(data).to(self.runtime.device)
-
-            def collect(logits: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
-                return self._token_logprobs(logits, micro)[0]
-
-            return self._forward(model, micro), collect
-
-        parts = self._run_schedule(forward_step, self._micro_batches(sequences), sequences, forward_only=True)
         result = torch.zeros(len(sequences), sequences.width)
-        if self.runtime.reports_results:
-            result[self.own_rows(len(sequences))] = torch.cat(parts).float().cpu()
-        dist.all_reduce(result)  # every row is non-zero on one rank only, so the sum is exact
-        return result
+        return self._collect(sequences, lambda logits, micro: self._token_logprobs(logits, micro)[0], result)
 
     @torch.no_grad()
     def last_logits(self, sequences: SequenceBatch, consume: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -209,22 +195,37 @@ class Policy:
 
         `consume` runs on every TP rank of the last stage, one micro-batch after another; its results go to all ranks.
         """
+
+        def after_last_token(logits: torch.Tensor, micro: SequenceBatch) -> torch.Tensor:
+            last = micro.prompt_lengths + micro.completion_lengths - 1
+            return consume(logits[torch.arange(len(micro), device=logits.device), last])
+
+        return self._collect(sequences, after_last_token, torch.zeros(len(sequences), dtype=torch.int64))
+
+    def _collect(
+        self,
+        sequences: SequenceBatch,
+        consume: Callable[[torch.Tensor, SequenceBatch], torch.Tensor],
+        result: torch.Tensor,
+    ) -> torch.Tensor:
+        """Forward only; `consume` turns a micro-batch's (b, S, V/tp) logits into b rows. All rows go to all ranks.
+
+        `result` is the zeros to put them in, on the CPU, B rows.
+        """
         self.model.eval()
 
         def forward_step(data: Iterator[Any], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
             micro = next(data).to(self.runtime.device)
 
             def collect(logits: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
-                last = micro.prompt_lengths + micro.completion_lengths - 1
-                return consume(logits[torch.arange(len(micro), device=logits.device), last])
+                return consume(logits, micro)
 
             return self._forward(model, micro), collect
 
         parts = self._run_schedule(forward_step, self._micro_batches(sequences), sequences, forward_only=True)
-        result = torch.zeros(len(sequences), dtype=torch.int64)
         if self.runtime.reports_results:
-            result[self.own_rows(len(sequences))] = torch.cat(parts).cpu()
-        dist.all_reduce(result)
+            result[self.own_rows(len(sequences))] = torch.cat(parts).to(device="cpu", dtype=result.dtype)
+        dist.all_reduce(result)  # every row is non-zero on one rank only, so the sum is exact
         return result
 
     # ---- shared pieces ------------------------------------------------------------------------------------------

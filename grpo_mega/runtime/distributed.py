@@ -24,7 +24,6 @@ class Runtime:
     coordinates: Coordinates
     device: torch.device
     tensor_group: dist.ProcessGroup
-    pipeline_group: dist.ProcessGroup
     data_group: dist.ProcessGroup
 
     @property
@@ -87,7 +86,6 @@ def attach_runtime(topology: Topology) -> Runtime:
         coordinates=topology.coordinates(rank),
         device=torch.device("cuda", torch.cuda.current_device()) if has_cuda else torch.device("cpu"),
         tensor_group=parallel_state.get_tensor_model_parallel_group(),
-        pipeline_group=parallel_state.get_pipeline_model_parallel_group(),
         data_group=parallel_state.get_data_parallel_group(),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,23 +33,24 @@ class Experience:
         return len(self.sequences)
 
     def rows(self, index: slice) -> Experience:
-        return Experience(
-            self.sequences.rows(index),
-            self.advantages[index],
-            self.rollout_logprobs[index],
-            None if self.old_logprobs is None else self.old_logprobs[index],
-            None if self.ref_logprobs is None else self.ref_logprobs[index],
-            None if self.weights is None else self.weights[index],
-        )
+        return self._with(self.sequences.rows(index), lambda tensor: tensor[index])
 
     def to(self, device: torch.device) -> Experience:
+        return self._with(self.sequences.to(device), lambda tensor: tensor.to(device))
+
+    def _with(self, sequences: SequenceBatch, change: Callable[[torch.Tensor], torch.Tensor]) -> Experience:
+        """These sequences, and every tensor that is there changed alike."""
+
+        def if_there(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else change(tensor)
+
         return Experience(
-            self.sequences.to(device),
-            self.advantages.to(device),
-            self.rollout_logprobs.to(device),
-            None if self.old_logprobs is None else self.old_logprobs.to(device),
-            None if self.ref_logprobs is None else self.ref_logprobs.to(device),
-            None if self.weights is None else self.weights.to(device),
+            sequences,
+            change(self.advantages),
+            change(self.rollout_logprobs),
+            if_there(self.old_logprobs),
+            if_there(self.ref_logprobs),
+            if_there(self.weights),
         )
 
 
